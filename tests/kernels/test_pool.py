@@ -1,4 +1,4 @@
-"""The threads of a forward: what a chunk throws reaches the leader, and the pool goes on."""
+"""The threads of a forward: each chunk runs once, what one throws reaches the leader, and the pool goes on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ ENGINE = Path(__file__).resolve().parents[2] / "kernels" / "cpu" / "engine"
 PROGRAM = """
 #include <atomic>
 #include <new>
+#include <vector>
 #include "pool.h"
 
 int main() {
@@ -32,13 +33,28 @@ int main() {
         if (failed != (round % 2 == 1)) return 1;
         if (n_run != 64) return 2;
     }
+    for (int round = 0; round < 20000; ++round) {
+        const int n_chunks = 2 + round % 97;
+        std::vector<std::atomic<int>> n_run(n_chunks);
+        std::vector<int> owner(n_chunks, -1);
+        pool.use(1 + round % 4);
+        pool.run_in_order(n_chunks, [&](int chunk, int worker) {
+            ++n_run[chunk];
+            owner[chunk] = worker;
+        });
+        for (int chunk = 0; chunk < n_chunks; ++chunk)
+            if (n_run[chunk] != 1) return 3;
+        if (pool.in_use() == 1)
+            for (const int worker : owner)
+                if (worker) return 4;
+    }
     return 0;
 }
 """
 
 
 @pytest.mark.slow
-def test_what_a_chunk_throws_reaches_the_leader_once_all_are_done(tmp_path: Path) -> None:
+def test_each_chunk_runs_once_and_what_it_throws_reaches_the_leader(tmp_path: Path) -> None:
     compiler = os.environ.get("CXX", "").split() or [shutil.which("g++") or shutil.which("clang++") or ""]
     if not compiler[0]:
         pytest.skip("no compiler")

@@ -70,7 +70,7 @@ int64_t imp_cpu_dot_registers(int64_t n_rounds, int32_t* result) {
     return n_rounds * kDots * 64;
 }
 
-// The product of up to 8 rows with the first two panels of a matrix, again and again.
+// The product of up to 8 rows with the first two panels of a matrix, again and again; 8 as a prefill has them, among many.
 Error imp_cpu_repeat(const Matrix* matrix, const float* x, int32_t n_rows, int64_t n_times) {
     return guarded([&] {
         Activations a;
@@ -81,6 +81,7 @@ Error imp_cpu_repeat(const Matrix* matrix, const float* x, int32_t n_rows, int64
         if (is_float(matrix->id())) a.floats = floats.get(int64_t(n_rows) * a.n_blocks * kBlock);
         else a.quantised = bytes.get(int64_t(n_rows) * a.n_blocks * kActivationBytes);
         put_group(a, 0, x, matrix->n_in, matrix->n_in);
+        if (n_rows == kGroupRows) a.n_rows = 2 * kGroupRows;  // of which the first group alone is there and looked at
         alignas(64) float tile[kGroupRows * kUnitColumns];
         for (int64_t i = 0; i < n_times; ++i) multiply_unit(*matrix, a, 0, 0, tile);
         return Error::ok;

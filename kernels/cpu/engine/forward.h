@@ -248,7 +248,7 @@ private:
 };
 
 template <class Fn> void Forward::run_chunks(const Share& share, int n_chunks, Fn&& f) {
-    if (!share.alone()) return threads_.run(n_chunks, f);
+    if (!share.alone()) return threads_.run_in_order(n_chunks, f);
     for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, share.worker);
 }
 

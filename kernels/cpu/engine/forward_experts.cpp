@@ -183,7 +183,7 @@ template <class Fn> void Forward::for_job_units(int n_units, Fn&& f) {
     const int n_jobs = int(experts_.jobs.size());
     const int per_chunk = std::max(1, int(int64_t(n_units) * n_jobs / (threads_.in_use() * 8)));
     const int per_job = ceil_div(n_units, std::min(per_chunk, n_units)), units = ceil_div(n_units, per_job);
-    threads_.run(n_jobs * per_job, [&](int chunk, int) {
+    threads_.run_in_order(n_jobs * per_job, [&](int chunk, int) {
         const Job& job = experts_.jobs[size_t(chunk / per_job)];
         const int first = chunk % per_job * units;
         for (int unit = first; unit < std::min(n_units, first + units); ++unit) f(job, unit);

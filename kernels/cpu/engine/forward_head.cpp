@@ -114,7 +114,7 @@ template <class Fn> void Forward::whole_head(const StepPlan& step, const std::ve
     const Matrix& m = model_.head;
     const int n_units = ceil_div(m.n_out, kUnitColumns), n_groups = in.shared.n_groups();
     const int per_chunk = units_per_chunk(all_rows(), n_units, 2 * m.panel_bytes, n_groups);
-    threads_.run(ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
+    threads_.run_in_order(ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
         const Activations& a = activations(in, worker);
         alignas(64) float out[kGroupRows * kUnitColumns];
         Worker& own = workers_[size_t(worker)];

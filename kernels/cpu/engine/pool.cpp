@@ -1,6 +1,8 @@
 #include "pool.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #if defined(__linux__)
@@ -78,7 +80,7 @@ std::thread without_signals(std::function<void()> work) {
     return std::thread(std::move(work));
 }
 
-Pool::Pool(int n_threads, int spin_us) : spin_ns_(int64_t(spin_us) * 1000) {
+Pool::Pool(int n_threads, int spin_us) : spin_ns_(int64_t(spin_us) * 1000), parts_(new Part[size_t(n_threads < 1 ? 1 : n_threads)]) {
     for (int i = 1; i < n_threads; ++i) workers_.push_back(std::make_unique<Worker>());
     try {
         for (int i = 1; i < n_threads; ++i) workers_[size_t(i) - 1]->thread = without_signals([this, i] { work(i); });
@@ -123,6 +125,26 @@ void Pool::publish(int n_chunks, Call call, void* context) {
 // The one that comes first is kept; the leader reads it behind the phase's last chunk.
 void Pool::note_failure() noexcept {
     if (!failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
+}
+
+void Pool::split(int n_chunks) {
+    const int n = in_use();
+    for (int i = 0; i < size(); ++i) {
+        const auto end_of = [&](int part) { return uint64_t(int64_t(n_chunks) * std::min(part, n) / n); };
+        parts_[size_t(i)].left.store(end_of(i) << 32 | end_of(i + 1), std::memory_order_relaxed);
+    }
+}
+
+// Whoever is called has a chunk due to it, and a part that is empty stays so: one look at each finds it.
+int Pool::take(int worker) {
+    for (int i = 0; i < size(); ++i) {
+        std::atomic<uint64_t>& left = parts_[size_t((worker + i) % size())].left;
+        uint64_t known = left.load(std::memory_order_relaxed);
+        for (uint64_t first, end; first = known >> 32, end = uint32_t(known), first < end;)
+            if (left.compare_exchange_weak(known, i == 0 ? known + (uint64_t(1) << 32) : known - 1, std::memory_order_relaxed))
+                return int(i == 0 ? first : end - 1);
+    }
+    std::abort();
 }
 
 bool Pool::claim_one(int worker) {

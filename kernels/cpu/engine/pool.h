@@ -45,6 +45,14 @@ public:
         publish(n_chunks, [](void* context, int chunk, int worker) { (*(Plain*)context)(chunk, worker); }, (void*)&f);
     }
 
+    // The same, but the chunks that one worker gets follow each other, so that what it prefetches beyond one is its next:
+    // each has a part of them, and whoever is done takes from the end of another's.
+    template <class Fn> void run_in_order(int n_chunks, Fn&& f) {
+        if (n_chunks <= 1 || in_use() == 1) return run(n_chunks, f);
+        split(n_chunks);
+        run(n_chunks, [&](int, int worker) { f(take(worker), worker); });
+    }
+
     // Nanoseconds the leader has waited for chunks that others held, since the last call.
     int64_t take_waited_ns() {
         const int64_t waited = waited_ns_;
@@ -60,6 +68,12 @@ private:
         std::thread thread;
     };
 
+    struct alignas(64) Part {
+        std::atomic<uint64_t> left{0};  // first << 32 | end
+    };
+
+    void split(int n_chunks);
+    int take(int worker);
     void publish(int n_chunks, Call call, void* context);
     void work(int index);
     void stop();
@@ -80,6 +94,7 @@ private:
     int64_t waited_ns_ = 0;
     const int64_t spin_ns_;
     std::vector<std::unique_ptr<Worker>> workers_;
+    std::unique_ptr<Part[]> parts_;                // a worker's each, of the phase's chunks
 };
 
 }  // namespace imp

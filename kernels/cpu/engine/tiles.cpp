@@ -13,10 +13,10 @@ TileKernel kernel_of(FormatId id, int n_rows) {
 }
 
 struct KernelTable {
-    TileKernel by[int(FormatId::count)][kGroupRows];
+    TileKernel by[int(FormatId::count)][kOneGroupOfMany];
     KernelTable() {
         for (int f = 0; f < int(FormatId::count); ++f)
-            for (int r = 0; r < kGroupRows; ++r) by[f][r] = kernel_of(FormatId(f), r + 1);
+            for (int r = 0; r < kOneGroupOfMany; ++r) by[f][r] = kernel_of(FormatId(f), r + 1);
     }
 };
 
@@ -49,7 +49,8 @@ template <class F> void dequantise(const uint8_t* panel, int lane, int n_in, flo
 }  // namespace
 
 void multiply_unit(const Matrix& matrix, const Activations& activations, int group, int unit, float* out) {
-    const int rows = activations.rows_in(group), first = 2 * unit;
+    const int in_group = activations.rows_in(group), first = 2 * unit;
+    const int rows = in_group == kGroupRows && activations.n_groups() > 1 ? kOneGroupOfMany : in_group;
     const int n_panels = matrix.n_panels() - first < 2 ? 1 : 2;
     const void* x = is_float(matrix.id()) ? (const void*)activations.float_group(group) : activations.quantised_group(group);
     kKernels.by[matrix.format][rows - 1](matrix.data + first * matrix.panel_bytes, matrix.panel_bytes, n_panels,
