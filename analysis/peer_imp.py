@@ -23,11 +23,19 @@ CHUNK = 512
 
 
 class Own:
-    def __init__(self, path: str, n_threads: int, n_sequences: int, pack_folder: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        n_threads: int,
+        n_sequences: int,
+        pack_folder: str,
+        n_context: int = N_CONTEXT_TOKENS,
+        kv_dtype: str = "bf16",
+    ) -> None:
         self.backend = CpuBackend(open_model(path), n_threads=n_threads, pack_folder=Path(pack_folder))
-        self.n_blocks = N_CONTEXT_TOKENS // BLOCK_TOKENS
+        self.n_blocks = n_context // BLOCK_TOKENS
         self.n_groups = len(self.backend.architecture.cache_groups)
-        kv = KvSpec((self.n_blocks * n_sequences,) * self.n_groups, "bf16")
+        kv = KvSpec((self.n_blocks * n_sequences,) * self.n_groups, kv_dtype)
         self.backend.allocate(kv)
         warm_up(self.backend, kv, CostTable(), CHUNK)  # as a server does at its start: a look at each number of threads
         self.vocab = self.backend.architecture.vocab_size

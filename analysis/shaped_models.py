@@ -223,6 +223,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, n: int) -> None:
     writer.add_array("tokenizer.ggml.token_type", [1] * 256 + [3] + [5] * (n - 257))
     writer.add_array("tokenizer.ggml.merges", ["a b"])
     writer.add_uint32("tokenizer.ggml.eos_token_id", 256)
+    writer.add_chat_template("{% for message in messages %}{{ message.content }}{% endfor %}")
 
 
 def main() -> None:
