@@ -1,6 +1,6 @@
 """Decoding, and a chunk of a prompt, deep in a context: depth is put there, not computed.
 
-    python analysis/long_context.py MODEL.gguf [--depths 8192,16384,32768] [--threads 2] [--kv bf16,int8] [--rounds 3]
+    python -m analysis.long_context MODEL.gguf [--depths 8192,16384,32768] [--threads 2] [--kv bf16,int8] [--rounds 3]
                                     [--llamacpp BUILD]
 
 The blocks of a short text are computed once and written (`write_blocks`) wherever the depth needs some. Per depth the
@@ -24,7 +24,8 @@ import numpy as np
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.models.mixers import Attention
-from peer_imp import CHUNK, Own
+
+from analysis.peer_imp import CHUNK, Own
 
 N_DECODED = 16
 
@@ -61,7 +62,7 @@ class Deep:
         with each value."""
         mixers = [layer.mixer for layer in self.own.backend.architecture.layers]
         sizes = sum(m.n_heads * m.head_size for m in mixers if isinstance(m, Attention))
-        return 4.0 * CHUNK * depth * sizes
+        return float(4 * CHUNK * depth * sizes)
 
 
 def measure(options: argparse.Namespace, kv_dtype: str, depths: list[int], packs: str) -> None:

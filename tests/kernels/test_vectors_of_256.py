@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.twin import Arithmetic, TwinMatrix
-from imp_server.native import usable_isas
+from imp_server.native import load_library, usable_isas
 
 import build_native
 from tests.backends.cpu.synthetic_models import random_tensor
@@ -42,8 +42,8 @@ def narrow_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_products_equal_the_twin_and_avx_vnni(narrow_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, real = ctypes.CDLL(str(narrow_library)), abi.load_library
-    monkeypatch.setattr(abi, "load_library", lambda name, isa=None: loaded if isa == ISA else real(name, isa))
+    loaded = ctypes.CDLL(str(narrow_library))
+    monkeypatch.setattr(abi, "load_library", lambda name, isa=None: loaded if isa == ISA else load_library(name, isa))
     others = [isa for isa in ("avxvnni", "avx2") if isa in usable_isas()]
     for type_name in TYPES:
         rng = np.random.default_rng(7)
