@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from imp_server.backends.cuda.card import Card, CardOpener
@@ -62,20 +62,3 @@ class Planted(Emulator):
             out[0, -1] *= 1.001
         if entry == "embed":
             out[0, 0] += float(self.n_launches)
-
-
-class ReplayingDevice(CpuDevice):
-    """Work is captured and replayed as on a card: the second time it is noted down, from then on that note is run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: dict[Hashable, int] = {}
-        self.n_replayed = 0
-
-    def run(self, key: Hashable, work: Callable[[], None], *, is_decode: bool) -> None:
-        self._known[key] = self._known.get(key, 0) + 1
-        self.n_replayed += self._known[key] > 2
-        work()
-
-    def forget_graphs(self) -> None:
-        self._known.clear()
