@@ -94,7 +94,7 @@ def uses(name: str, scale: float = 1.0) -> tuple[AdapterUse, ...]:
     return (AdapterUse(name, scale),) if name else ()
 
 
-def _with_one_slot(backend: Any) -> Any:
+def with_one_slot(backend: Any) -> Any:
     assert backend.add_adapter({}) == 1
     backend.load_adapter = lambda path: 1
     backend.unload_adapter = lambda slot: None
@@ -115,7 +115,7 @@ def test_an_adapter_never_finds_what_another_one_in_its_slot_computed() -> None:
                 await engine.unload_adapter("a")
         assert found == [0, 0, 69, 0, 0]
 
-    with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
+    with_engine(body, make_index=PrefixCache, wrap=with_one_slot)
 
 
 def test_other_scales_share_nothing(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_other_scales_share_nothing(tmp_path: Path) -> None:
             found.append(answer.finish.usage.cached_tokens)
         assert found == [0, 0, 0, 69, 69, 69]
 
-    with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
+    with_engine(body, make_index=PrefixCache, wrap=with_one_slot)
 
 
 def test_an_adapter_is_known_by_its_contents(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_an_adapter_is_known_by_its_contents(tmp_path: Path) -> None:
             await engine.unload_adapter(name)
         assert found == [0, 69, 0]
 
-    with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
+    with_engine(body, make_index=PrefixCache, wrap=with_one_slot)
 
 
 def test_a_swapped_row_goes_on_bit_by_bit_the_same() -> None:

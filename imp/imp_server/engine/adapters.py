@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from imp_server.backends.base import AdapterShare, Backend
 from imp_server.config import EngineConfig
 from imp_server.config.adapters import lora_entries
-from imp_server.core import AdapterUse, InvalidRequest
+from imp_server.core import AdapterUse, GenerateRequest, InvalidRequest
 from imp_server.engine.messages import FromEngine, Loading
 from imp_server.schedule.rows import Row
 from imp_server.schedule.tiers.record import DIGEST_BYTES, reuse_group_of, scoped_group
@@ -87,15 +87,24 @@ class Adapters:
         content = before if before and is_known else os.urandom(DIGEST_BYTES - 1)
         self._loaded[name] = LoadedAdapter(next(self._numbers), slot, content, is_known, scale)
 
-    def unload(self, name: str, rows: Sequence[Row] = ()) -> None:
-        """Idempotent. `rows`: all that live. Raises InvalidRequest while one of them has it."""
-        if name not in self._loaded:
+    def unload(self, name: str, rows: Iterable[Row] = (), starting: Iterable[GenerateRequest] = ()) -> None:
+        """Idempotent. `rows`: all that live. `starting`: requests that have yet to become rows, and were told that what
+        they choose is loaded. Raises InvalidRequest while one of them has it.
+        """
+        one = self._loaded.get(name)
+        if one is None:
             return
-        slot = self._loaded[name].slot
-        if any(share.slot == slot for row in rows for share in row.adapters):
+        is_held = any(share.slot == one.slot for row in rows for share in row.adapters)
+        if is_held or any(_chooses(request, name, one) for request in starting):
             raise InvalidRequest(f"adapter {name!r} is in use", param="adapter")
         del self._loaded[name]
-        self._backend.unload_adapter(slot)
+        self._backend.unload_adapter(one.slot)
+
+
+def _chooses(request: GenerateRequest, name: str, one: LoadedAdapter) -> bool:
+    """By any scale: that of 0 is looked up, too."""
+    uses = request.options.adapters
+    return bool(one.scale) if uses is None else any(use.adapter in (name, one.number) for use in uses)
 
 
 def _group(scaled: Sequence[tuple[LoadedAdapter, float]]) -> int:

@@ -258,7 +258,8 @@ class Intake:
             if isinstance(message, LoadAdapter):
                 self._adapters.load(message.name, message.path)
             else:
-                self._adapters.unload(message.name, [live.row for live in self.live.rows()])
+                rows = [live.row for live in self.live.rows()]
+                self._adapters.unload(message.name, rows, self._starting.values())
         except ImpError as error:
             return AdapterDone(message.ticket, False, error.code, error.message)
         return AdapterDone(message.ticket, True)
