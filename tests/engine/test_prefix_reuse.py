@@ -147,19 +147,28 @@ def test_an_adapter_is_known_by_its_contents(tmp_path: Path) -> None:
     first, copy = tmp_path / "first", tmp_path / "copy"
     for folder in (first, copy):
         folder.mkdir()
+        (folder / "adapter_config.json").write_bytes(b"{}")
         (folder / "adapter_model.safetensors").write_bytes(b"weights")
+        (folder / "README.md").write_text(folder.name)
+    weights = copy / "adapter_model.safetensors"
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         found = []
-        for name, path, contents in (("a", first, b""), ("b", copy, b""), ("c", first, b"others")):
-            if contents:
-                (path / "adapter_model.safetensors").write_bytes(contents)
+        for name, path, changed in (
+            ("a", first, ""),
+            ("b", copy, ""),
+            ("b again", weights, ""),
+            ("c", first, "adapter_model.safetensors"),
+            ("d", weights, "adapter_config.json"),
+        ):
+            if changed:
+                (path if path.is_dir() else path.parent).joinpath(changed).write_bytes(b'{"lora_alpha": 3}')
             await engine.load_adapter(name, str(path))
             (answer,) = await ask(engine, request(engine, SHARED, 4, adapters=uses(name)))
             assert answer.finish
             found.append(answer.finish.usage.cached_tokens)
             await engine.unload_adapter(name)
-        assert found == [0, 69, 0]
+        assert found == [0, 69, 69, 0, 0]
 
     with_engine(body, make_index=PrefixCache, wrap=with_one_slot)
 

@@ -17,6 +17,7 @@ from imp_server.core import AdapterUse, GenerateRequest, InvalidRequest
 from imp_server.engine.messages import FromEngine, Loading
 from imp_server.schedule.rows import Row
 from imp_server.schedule.tiers.record import DIGEST_BYTES, reuse_group_of, scoped_group
+from imp_server.weights.lora import lora_files
 
 _PIECE = 1 << 20
 _STRANGERS = 1
@@ -126,16 +127,14 @@ def load_adapters(config: EngineConfig, backend: Backend, emit: Callable[[FromEn
 
 
 def _content_digest(path: Path) -> bytes | None:
-    """Of the names and contents of its files; None if they can't be read."""
+    """Of the contents of its files; None if they can't be read."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES - 1, person=b"imp adapter")
     try:
-        files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-        for each in files:
-            name = b"" if each == path else os.fsencode(each.relative_to(path))
-            digest.update(len(name).to_bytes(8, "little") + name + each.stat().st_size.to_bytes(8, "little"))
+        for each in lora_files(path):
             with each.open("rb") as file:
+                digest.update(os.fstat(file.fileno()).st_size.to_bytes(8, "little"))
                 while piece := file.read(_PIECE):
                     digest.update(piece)
     except OSError:
         return None
-    return digest.digest() if files else None
+    return digest.digest()

@@ -6,7 +6,6 @@ checked against each other, before any number is read.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from imp_server.weights.dequantise import dequantise
 from imp_server.weights.elements import floats
 from imp_server.weights.gguf import GgufFile, is_gguf
 from imp_server.weights.hf_folder import read_json
-from imp_server.weights.lora_config import LoraConfig
+from imp_server.weights.lora_config import MOST_ALPHA, LoraConfig
 from imp_server.weights.safetensors import SafetensorsFile
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -75,11 +74,22 @@ def read_lora(path: Path) -> LoraFile:
         raise ModelFileMissing(f"there is no adapter at {path}")
     if path.is_file() and is_gguf(path):
         return _read_gguf(path)
-    if path.is_file() and path.name == WEIGHTS:
-        path = path.parent
-    if (path / CONFIG).is_file():
-        return _read_peft(path)
+    if (folder := _folder(path)) is not None and (folder / CONFIG).is_file():
+        return _read_peft(folder)
     raise UnsupportedModel(f"{path.name}: no adapter: neither a .gguf file nor a folder with {CONFIG}")
+
+
+def lora_files(path: Path) -> list[Path]:
+    """All files that `read_lora` takes an adapter's numbers from."""
+    folder = _folder(path)
+    return [path] if folder is None else [folder / CONFIG, folder / WEIGHTS]
+
+
+def _folder(path: Path) -> Path | None:
+    """Of an adapter of PEFT, which may be called by its file of weights."""
+    if path.is_file() and path.name == WEIGHTS:
+        return path.parent
+    return path if path.is_dir() else None
 
 
 def _read_gguf(path: Path) -> LoraFile:
@@ -88,8 +98,8 @@ def _read_gguf(path: Path) -> LoraFile:
     _expect(meta, "general.type", "adapter", where)
     _expect(meta, "adapter.type", "lora", where)
     alpha = meta.get("adapter.lora.alpha")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise InvalidModel(f"{where}: 'adapter.lora.alpha' is {alpha!r}, not a number")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= MOST_ALPHA:
+        raise InvalidModel(f"{where}: 'adapter.lora.alpha' is {alpha!r:.80}, not a number up to {MOST_ALPHA}")
     if "adapter.alora.invocation_tokens" in meta:
         raise UnsupportedModel(f"{where}: adapters that some tokens switch on (aLoRA) aren't supported")
     halves: dict[str, dict[str, Half]] = {}

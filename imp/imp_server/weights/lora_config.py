@@ -33,6 +33,8 @@ _WORDS = {
 }
 _PLAIN_INITS = (True, False, None, "gaussian", "eva", "orthogonal")
 """They begin an adapter; others take something out of the model's own matrices, which only their trainer puts back."""
+MOST_ALPHA = 1 << 30
+"""With either sign; whatever a request makes of it is a number that float32 has."""
 _PLAIN_KEY = re.compile(r"\^?[\w.-]+")
 
 
@@ -87,8 +89,8 @@ class LoraConfig:
         return value
 
     def _number(self, value: Any, key: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InvalidModel(f"{self._where}: '{key}' is {value!r}, not a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_ALPHA:
+            raise InvalidModel(f"{self._where}: '{key}' is {value!r:.80}, not a number up to {MOST_ALPHA}")
         return float(value)
 
     def _pattern(self, key: str) -> dict[str, float]:
