@@ -64,6 +64,11 @@ def test_it_is_read(tmp_path: Path, source: ModelSource) -> None:
     assert adapter["layers.0.q"].a.shape == (2, 48)
 
 
+@pytest.mark.parametrize("prefix", ["layers.0.", "base_model.model.model.language_model.layers.0."])
+def test_names_of_other_classes(tmp_path: Path, source: ModelSource, prefix: str) -> None:
+    assert list(open_adapter(str(folder(tmp_path / "a", renamed(prefix))), source)) == ["layers.0.q"]
+
+
 @pytest.mark.parametrize(
     ("config", "scale"),
     [
@@ -95,6 +100,9 @@ def test_factors(tmp_path: Path, source: ModelSource, config: dict[str, Any], sc
         ({"a_key_of_tomorrow": 3}, "'a_key_of_tomorrow' isn't supported"),
         ({"r": "two"}, "'r' is 'two', not a number"),
         ({"lora_alpha": None}, "'lora_alpha' is None"),
+        ({"lora_alpha": 10**400}, "not a number up to 1073741824"),
+        ({"lora_alpha": -1e39}, "'lora_alpha' is -1e+39"),
+        ({"alpha_pattern": {"q_proj": float("nan")}}, "'alpha_pattern.q_proj' is nan"),
         ({"r": 3}, "the rank of 'model.layers.0.self_attn.q_proj' is 3, its tensors have 2"),
         ({"rank_pattern": {"(a+)+$": 2}}, "plain names are read"),
         ({"use_rslora": "yes"}, "'use_rslora' is 'yes'"),
@@ -108,6 +116,11 @@ def test_what_a_config_asks_for_in_vain(tmp_path: Path, source: ModelSource, con
 
 def _without(half: str) -> dict[str, Any]:
     return {name: value for name, value in pair().items() if half not in name}
+
+
+def renamed(prefix: str) -> dict[str, Any]:
+    """The pair, of a place that is called otherwise."""
+    return {prefix + name.removeprefix(PREFIX): value for name, value in pair().items()}
 
 
 NAN = pair()
@@ -132,6 +145,8 @@ NAN[f"{PREFIX}self_attn.q_proj.lora_B.weight"] = np.full((48, 2), np.nan, np.flo
         ({name: value.astype(np.int8) for name, value in pair().items()}, "is I8"),
         ({name: value[None] for name, value in pair().items()}, "adapters of experts aren't supported"),
         (NAN, "has numbers that aren't finite"),
+        (pair() | renamed("layers.0."), "are for the same matrix of the model"),
+        (renamed("base_model.model.vision_tower.encoder.layers.0."), "the model has no matrix 'vision_tower.encoder."),
         ({}, "the adapter has no tensors"),
     ],
 )  # fmt: skip
@@ -189,6 +204,7 @@ def test_a_gguf_file(tmp_path: Path, gguf_source: ModelSource) -> None:
         ({"adapter__type": "control"}, "'adapter.type' is 'control'"),
         ({"adapter__lora__alpha": None}, "'adapter.lora.alpha' is None"),
         ({"adapter__lora__alpha": float("inf")}, "'adapter.lora.alpha' is inf"),
+        ({"adapter__lora__alpha": 1e38}, "not a number up to 1073741824"),
         ({"general__architecture": "qwen2"}, "this adapter is for the architecture 'qwen2', the model is 'llama'"),
         ({"adapter__alora__invocation_tokens": [1, 2]}, "aLoRA"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from imp_server.weights.lora import Half, LowRank, read_lora
 
 ADAPTED = ("q", "k", "v", "o", "q_a", "q_b", "kv_a", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")
 """Names of a layer's matrices that adapters may add to: the projections that every row goes through."""
+
+_OF_LAYER = re.compile(r"(?:model\.|language_model\.|text_model\.)*layers\.(?P<rest>.+)")
+"""The layers of a model's text part; those of its other parts are no places for its adapters."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -59,8 +63,14 @@ def open_adapter(path: str, source: ModelSource) -> Adapter:
     if not file.parts:
         raise InvalidModel(f"{where}: the adapter has no tensors")
     matrices = _Matrices(source)
-    matched = [match for part in file.parts for match in matrices.of(part, where)]
-    return {name: _read(part, place, where) for name, part, place in matched}
+    matched: dict[str, tuple[LowRank, TensorPlace]] = {}
+    for part in file.parts:
+        for name, place in matrices.of(part, where):
+            if name in matched:
+                other = matched[name][0].a.name
+                raise InvalidModel(f"{where}: '{other}' and '{part.a.name}' are for the same matrix of the model")
+            matched[name] = (part, place)
+    return {name: _read(part, place, where) for name, (part, place) in matched.items()}
 
 
 class _Matrices:
@@ -76,7 +86,7 @@ class _Matrices:
                 for key in {theirs, _from_layer(theirs)} - {""}:
                     self._places.setdefault(key, []).append((name, place))
 
-    def of(self, part: LowRank, where: str) -> list[tuple[str, LowRank, TensorPlace]]:
+    def of(self, part: LowRank, where: str) -> list[tuple[str, TensorPlace]]:
         """Those that are made of the file's one, which may hold several by rows."""
         found = self._places.get(part.matrix) or self._places.get(_from_layer(part.matrix))
         if not found:
@@ -91,13 +101,13 @@ class _Matrices:
         for half, want in ((part.a, (part.rank, n_in)), (part.b, (n_out, part.rank))):
             if half.shape != want:
                 raise InvalidModel(f"{where}: '{half.name}' is {half.shape}, for this model it has to be {want}")
-        return [(name, part, place) for name, place in found]
+        return found
 
 
 def _from_layer(name: str) -> str:
-    """`N.self_attn.q_proj.weight` of a name of a layer's tensor; else empty."""
-    _, found, tail = name.partition("layers.")
-    return tail if found else ""
+    """`N.self_attn.q_proj.weight` of a name of a tensor of the text part's layers; else empty."""
+    found = _OF_LAYER.fullmatch(name)
+    return found["rest"] if found else ""
 
 
 def _read(part: LowRank, place: TensorPlace, where: str) -> Addition:
