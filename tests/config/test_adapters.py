@@ -37,6 +37,7 @@ def test_names_and_scales() -> None:
         ({"lora_scaled": ("b",)}, "isn't PATH:SCALE"),
         ({"lora_scaled": ("b:much",)}, "isn't PATH:SCALE"),
         ({"lora_scaled": ("b:nan",)}, "isn't PATH:SCALE"),
+        ({"lora_scaled": ("b:1e39",)}, "a number from -1000 to 1000"),
         ({"lora": ("a=b", "b=c"), "max_loaded": 1}, "more than adapters.max_loaded allows (1)"),
     ],
 )

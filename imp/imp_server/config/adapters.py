@@ -12,6 +12,8 @@ from imp_server.core import ConfigError
 
 LORA_FLAGS = ("--lora", "--lora-scaled")
 """Of llama-server."""
+_MOST_SCALE = 1000
+"""As in requests."""
 
 
 class LoraEntry(NamedTuple):
@@ -53,8 +55,8 @@ def _scaled(text: str) -> tuple[str, str, float]:
         scale = float(number)
     except ValueError:
         scale = math.nan
-    if not path or not math.isfinite(scale):
-        raise ConfigError(f"{text!r} isn't PATH:SCALE, where SCALE is a number")
+    if not path or not abs(scale) <= _MOST_SCALE:
+        raise ConfigError(f"{text!r} isn't PATH:SCALE, where SCALE is a number from -{_MOST_SCALE} to {_MOST_SCALE}")
     return text, path, scale
 
 

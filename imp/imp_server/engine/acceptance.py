@@ -39,7 +39,7 @@ def check_request(
     _check_ids(request, limits)
     for adapter in (use.adapter for use in request.options.adapters or ()):
         if adapter not in adapters:
-            raise InvalidRequest(f"adapter {adapter!r} isn't loaded", param="lora", code="lora_not_loaded")
+            raise InvalidRequest(f"adapter {adapter!r:.200} isn't loaded", param="lora", code="lora_not_loaded")
     if n_queued >= limits.max_queue:
         raise Overloaded(f"{n_queued} requests are waiting; try again later", retry_after_s=1.0)
     return ids
