@@ -51,6 +51,14 @@ def test_what_is_compared_says_what_it_says() -> None:
     assert rendered(source) == expected and expected.count("True") == 11
 
 
+def test_looking_for_a_key_costs_nothing_of_what_is_below_it() -> None:
+    """Templates ask each level of a tool's schema for its keywords."""
+    schema = {f"k{i}": {"properties": {f"p{j}": {"type": "string"} for j in range(100)}} for i in range(100)}
+    asked = "'k1' in tools[0] and 'k2' in tools[0].keys() and 'x' not in tools"
+    source = f"{{% for _ in range(500) %}}{{% if {asked} %}}y{{% endif %}}{{% endfor %}}"
+    assert ChatTemplate(source).render(MESSAGES, tools=[schema]) == "y" * 500
+
+
 def test_memory_stays_bounded() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for source in ALL[::4]:

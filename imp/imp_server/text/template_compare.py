@@ -33,7 +33,8 @@ TESTS = {
 _PER_STEP = 1024
 """Characters of texts that are compared or searched in the time of a step."""
 _NOTHING: dict[str, Any] = {}
-_VIEWS: tuple[Any, ...] = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
+_KEYS: Any = type(_NOTHING.keys())
+_VIEWS: tuple[Any, ...] = (_KEYS, type(_NOTHING.values()), type(_NOTHING.items()))
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict, *_VIEWS)
 _SIZED: tuple[Any, ...] = (str, *_CONTAINERS)
 
@@ -66,13 +67,23 @@ def _pay_for_all(value: Any) -> None:
 def compared(op: str, left: Any, right: Any) -> Any:
     """What the operator says, paid for: of two values one, as neither is looked at any further than the other goes."""
     if op in ("in", "notin"):
-        pay_for(right)
-        pay_for(left)
+        _pay_for_search(left, right)
     elif type(left) is type(right) and isinstance(left, _SIZED):
         both: list[Any] = [left, right]
         if op not in ("eq", "ne") or len(both[0]) == len(both[1]):
             pay_for(min(both, key=len))
     return OPERATORS[op](left, right)
+
+
+def _pay_for_search(left: Any, right: Any) -> None:
+    """Dictionaries are asked for one key; only a container is compared with what containers in a list hold."""
+    pay_for(left)
+    if isinstance(right, Mapping | _KEYS):
+        return
+    if isinstance(right, list | tuple) and not isinstance(left, _CONTAINERS):
+        budget().step(len(right) * (1 + (len(left) if isinstance(left, str) else 0) // _PER_STEP))
+    else:
+        pay_for(right)
 
 
 def written(test: Callable[[Any], Any]) -> Callable[[Any], Any]:
