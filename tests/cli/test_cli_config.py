@@ -110,8 +110,8 @@ def test_wrong_words_are_one_line_and_exit_code_1(
 
 
 def test_flags_without_effect_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["config", "show", "--changed", "--gpu-layers", "3", "--no-nvfp4"]) == 0
+    assert run(["config", "show", "--changed", "--max-images-per-request", "3", "--no-nvfp4"]) == 0
     out = capsys.readouterr()
     told = [line.partition(" here: ")[0] for line in out.err.splitlines()]
-    assert told == ["imp: --gpu-layers has no effect", "imp: --no-nvfp4 has no effect"]
+    assert told == ["imp: --max-images-per-request has no effect", "imp: --no-nvfp4 has no effect"]
     assert out.out == ""
