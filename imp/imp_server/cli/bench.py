@@ -68,8 +68,9 @@ def command(
 
     Prompts are random ids and answers are sampled, so nothing repeats and no cache helps. GB/S counts the weights once
     per step; SHARE is its part of the bandwidth at which one thread reads them, measured in the same round. HOST is
-    the time per step outside the forward. DRAFTS: accepted of drafted. COMPUTE is the prefill's rate beside what the
-    inner loops of the file's layouts, and dot products alone, reach on numbers that stay in the first-level cache.
+    the time per step outside the forward; whoever reads the answers does so in this process, too, and adds to it, which
+    a server's engine doesn't have. DRAFTS: accepted of drafted. COMPUTE is the prefill's rate beside what the inner
+    loops of the file's layouts, and dot products alone, reach on numbers that stay in the first-level cache.
 
     `imp bench serve --url URL` measures a running server instead, imp or not, as its clients see it.
     """
