@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <limits>
+#include <type_traits>
 
 namespace imp {
 namespace {
@@ -10,7 +11,7 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 struct Tile {
     alignas(64) float p[kVectors][kTile];
     float m[kVectors], l[kVectors];
-    int n_positions;  // that some query may see
+    int first_block, n_positions;  // that some query may see, the last one's end
 };
 
 // Blocks of keys, or vectors of values, that N queries meet at once: enough sums in flight to keep the multipliers busy,
@@ -177,6 +178,9 @@ void tile_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule
     weigh<Kind, N>(kv, blocks, n_blocks, tile);
 }
 
+// What a block holds beside the positions that are seen may be another row's, and no numbers: weights of 0 don't undo that.
+// So blocks in front of all windows and the second position of a last pair are left out.
+//
 // o = fused(sum of p v, weight of the tile, o * weight of what was there), for D vectors of 16 dimensions.
 template <KvKind Kind, int N, int D>
 IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Tile& tile, int dim, const float* keep, const float* take, Partial& out) {
@@ -184,10 +188,10 @@ IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Til
     for (int j = 0; j < D; ++j)
         for (int v = 0; v < N; ++v) acc[j][v] = zeros();
     const int hd = kv.form.head_size;
-    for (int t = 0; t < tile.n_positions; t += kKvBlock) {
+    for (int t = tile.first_block * kKvBlock; t < tile.n_positions; t += kKvBlock) {
         const uint8_t *values = blocks.now[t / kKvBlock] + kv.form.values, *next = blocks.next[t / kKvBlock] + kv.form.values;
         const int count = tile.n_positions - t < kKvBlock ? tile.n_positions - t : kKvBlock;
-        for (int slot = 0; slot < count; slot += 2) {
+        const auto pair = [&](int slot, auto is_alone) {
             Floats even[D], odd[D];
             IMP_UNROLL
             for (int j = 0; j < D; ++j) {
@@ -197,11 +201,13 @@ IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Til
             }
             IMP_UNROLL
             for (int v = 0; v < N; ++v) {
-                const Floats p = splat(tile.p[v][t + slot]), q = splat(tile.p[v][t + slot + 1]);
+                const Floats p = splat(tile.p[v][t + slot]), q = splat(is_alone ? 0.0f : tile.p[v][t + slot + 1]);
                 IMP_UNROLL
-                for (int j = 0; j < D; ++j) acc[j][v] = fused(q, odd[j], fused(p, even[j], acc[j][v]));
+                for (int j = 0; j < D; ++j) acc[j][v] = fused(q, is_alone ? zeros() : odd[j], fused(p, even[j], acc[j][v]));
             }
-        }
+        };
+        for (int slot = 0; slot + 1 < count; slot += 2) pair(slot, std::false_type());
+        if (count % 2) pair(count - 1, std::true_type());
     }
     for (int j = 0; j < D; ++j)
         for (int v = 0; v < N; ++v) {
@@ -240,6 +246,8 @@ void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries
     Tile tile;
     for (; start < end; start += kTile) {
         tile.n_positions = end - start < kTile ? end - start : kTile;
+        const int unseen = rule.first_seen(lowest) - start;
+        tile.first_block = unseen > 0 ? unseen / kKvBlock : 0;
         const TileBlocks blocks = tile_blocks(kv, start, end);
         tile_scores<Kind, N>(kv, blocks, rule, queries, start, tile);
         alignas(64) float keep[16], take[16];

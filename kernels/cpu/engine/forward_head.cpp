@@ -30,7 +30,7 @@ void finish_logits(const ModelPlan& model, int first, int count, float* y) {
     for (int i = 0; i < kUnitColumns; i += 16) {
         Floats z = mul(load(y + i), splat(model.logit_scale));
         if (model.logit_softcap != 0.0f)
-            z = mul(hyperbolic_tangent(mul(z, splat(1.0f / model.logit_softcap))), splat(model.logit_softcap));
+            z = fused(z, zeros(), mul(hyperbolic_tangent(mul(z, splat(1.0f / model.logit_softcap))), splat(model.logit_softcap)));  // what is no number stays none
         store(y + i, z);
     }
 }

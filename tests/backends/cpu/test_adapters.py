@@ -105,3 +105,19 @@ def test_slots_are_used_again() -> None:
     assert (logits(backend, ids, 9, AdapterShare(1, 1.0)) != before).any()
     np.testing.assert_array_equal(logits(backend, ids, 9, AdapterShare(1, 0.0)), logits(backend, ids, 9))
     backend.close()
+
+
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+@pytest.mark.parametrize("name", ["llama", "gemma", "latents"])
+def test_what_a_broken_row_leaves_in_its_blocks_reaches_nobody(name: str, kv: str) -> None:
+    """Its keys and values are no numbers, and the row after it sees a part of a block only."""
+    source = SyntheticSource(BY_NAME[name].architecture, BY_NAME[name].types)
+    broken = {name: Addition(one.a, one.b * np.float32(1e30), 1.0) for name, one in drawn(source, 1).items()}
+    backend = open_backend(source, kv=kv)
+    backend.add_adapter(broken)
+    ids = ids_of(source, 41)
+    want = logits(backend, ids, 41)
+    for chunk in (41, 7, 1):
+        assert not np.isfinite(logits(backend, ids_of(source, 100), 50, AdapterShare(1, 1.0))).all()
+        np.testing.assert_array_equal(logits(backend, ids, chunk), want)
+    backend.close()
