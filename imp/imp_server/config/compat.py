@@ -53,6 +53,7 @@ FORMER = (
     Former("--responses-store-ttl", "responses.store_ttl_s"),
     Former("--vram-budget", "cuda.memory_mib"),
     Former("--device", "cuda.device"),
+    Former("--gpu-layers", "cuda.gpu_layers"),
     # flags: one value of a knob
     Former("--kv-fp8", "kv_cache.dtype", "fp8"),
     Former("--kv-int8", "kv_cache.dtype", "int8"),
@@ -62,7 +63,6 @@ FORMER = (
     Former("--kv-fp16", "kv_cache.dtype", "f16"),
     Former("--no-cuda-graphs", "cuda.graphs", "never"),
     # flags: without effect
-    Former("--gpu-layers", "cuda.gpu_layers"),
     Former("--ssm-fp16", why="no served model has recurrent state", takes_value=False),
     Former("--decode-nvfp4", why=CACHES, takes_value=False),
     Former("--decode-nvfp4-only", why=CACHES, takes_value=False),
