@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused
+from imp_server.core.turns import kept
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.scripts import PlannedFrames
 from imp_server.grammar.frames.space import Space
@@ -83,8 +84,16 @@ def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digi
     """What a schema asks, closed if it wants to be. Raises GrammarRefused."""
     wants = wants_closing(schema)
     plain = plainly_closed(schema) if wants else schema
-    expander = Expander(Document(schema if plain is None else plain), space.algebra, digest, integers, key_order)
+    document = _document(space, digest, schema if plain is None else plain)
+    expander = Expander(document, space.algebra, digest, integers, key_order)
     return closed_formula(space.solver, expander, digest) if plain is None else expander.root()
+
+
+def _document(space: Space, digest: str, schema: Any) -> Document:
+    if space.document is None or space.document[0] != digest:
+        space.document = digest, Document(schema)
+        kept()
+    return space.document[1]
 
 
 def words_verdicts(space: Space, words: Words) -> Verdicts:

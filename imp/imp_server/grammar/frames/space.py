@@ -23,6 +23,7 @@ from imp_server.grammar.frames.verdicts import AllVerdicts
 from imp_server.grammar.machines.abi import grammar_library
 from imp_server.grammar.machines.giving_up import part
 from imp_server.grammar.values.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
+from imp_server.grammar.values.schema.document import Document
 
 N_LOCALS = 1 << 18
 
@@ -46,6 +47,8 @@ class Space:
         self.scalars = Scalars(self.texts)
         self.arrays = Arrays(self.values, self.texts)
         self.scripts = Scripts(self.values, self.scalars, self.ends)
+        self.document: tuple[str, Document] | None = None
+        """The one read last, and the digest of its plan: a start that goes on in another turn doesn't read it again."""
         self.simple: SimpleObjects | None = None
         if native and grammar_library() is not None:
             self.objects = self._native_objects()
