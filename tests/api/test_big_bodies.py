@@ -82,7 +82,7 @@ def test_no_hold_is_as_long_as_one_go(server: LiveServer, case: str, tmp_path: P
     file = tmp_path / "body.json"
     file.write_bytes(data := json.dumps(body).encode())
     seen: list[tuple[float, float]] = []
-    for _attempt in range(4):
+    for _attempt in range(12):  # other processes lengthen what is measured
         holds = Holds()
         running = asyncio.run_coroutine_threadsafe(holds.run(), server.loop)
         command = [sys.executable, "-c", SEND, server.url + path, str(file)]
