@@ -26,6 +26,7 @@ from imp_server.core import (
 )
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.grammar.proving import PROVES_HERE
+from imp_server.grammar.values.schema.closing import KEYWORD
 from imp_server.text.model import TextModel
 
 from tests.asked import made
@@ -234,7 +235,7 @@ class DearTogether:
     """A prover by whom each schema is served, and none that is closed inside something larger."""
 
     def prove(self, plan: GrammarPlan) -> None:
-        if plan.kind == "envelope" and b"closed" in plan.payload:
+        if plan.kind == "envelope" and KEYWORD.encode() in plan.payload:
             raise GrammarTooCostly("too much")
         PROVES_HERE.prove(plan)
 
@@ -250,4 +251,4 @@ def test_schemas_that_are_too_dear_together_when_closed_are_served_by_their_lett
     assert not finish(PROVES_HERE).opened
     prepared = finish(DearTogether())
     assert prepared.opened == ("tools[0].function.parameters", "tools[2].function.parameters")
-    assert prepared.request.plan.grammar is not None and b"closed" not in prepared.request.plan.grammar.payload
+    assert prepared.request.plan.grammar is not None and KEYWORD.encode() not in prepared.request.plan.grammar.payload

@@ -23,9 +23,8 @@ class Limit(NamedTuple):
 CHECK = Limit(450_000, 48 << 20)
 """The check of one request's grammar: the proof that it has an end, and all that its first start does."""
 CLOSED = Limit(350_000, CHECK.n_bytes)
-"""The same of a schema whose objects are closed: where that is refused its letter is checked, too."""
-LETTER = Limit(250_000, CHECK.n_bytes)
-"""The same of the letter of a schema whose closed form was refused."""
+"""The same of a schema whose objects are closed: where that is refused its letter is checked, too, and both have to be
+refused quickly."""
 START = Limit(8 * CHECK.n_units, 2 * CHECK.n_bytes)
 """The start of a grammar that was checked: the same work, begun again where a turn ended in the middle of it."""
 QUESTION = Limit(150_000, CHECK.n_bytes)

@@ -11,7 +11,6 @@ from typing import Any
 from imp_server.core import GrammarBrokenOff, GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.check import DEFAULT, Rules, schema_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
-from imp_server.grammar.values.schema.closing import by_letter
 from imp_server.grammar.values.schema.plain_closing import plainly_closed
 
 
@@ -58,11 +57,10 @@ class Binder:
                 raise  # it is so by the letter, too; it is not known why, and may be as dear again
             except GrammarRefused:
                 pass
-        bound = letter if closed is letter else by_letter(letter)
-        self._prove(bound)
+        self._prove(letter)
         if closed is not letter and not _is_closed(letter):
             self._opened[param or "schema"] = None
-        return bound
+        return letter
 
     def _prove(self, schema: Any) -> None:
         self.prover.prove(schema_plan(schema, key_order=self.rules.key_order))

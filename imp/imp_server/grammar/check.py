@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
-from imp_server.core.limits import CHECK, CLOSED, LETTER, QUESTION, Limit, bounded
+from imp_server.core.limits import CHECK, CLOSED, QUESTION, Limit, bounded
 from imp_server.core.turns import spend
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
@@ -40,7 +40,7 @@ from imp_server.grammar.values.leaves import Contains, Items, Length, Names, Pro
 from imp_server.grammar.values.sat.arrays import item_formula
 from imp_server.grammar.values.sat.found import LONGEST, Found
 from imp_server.grammar.values.sat.objects import value_formula
-from imp_server.grammar.values.schema.closing import is_by_letter, wants_closing, with_closing
+from imp_server.grammar.values.schema.closing import wants_closing, with_closing
 from imp_server.grammar.values.schema.reading import deepest_place
 from imp_server.grammar.values.subschema import Sub
 
@@ -102,19 +102,13 @@ def check_schema(
 def prove_schema(plan: GrammarPlan, schema: Any, integers: Integers, key_order: KeyOrder) -> int:
     """Bytes of a shortest value of the schema whose plan it is, about. Raises as check_schema."""
     try:
-        with _limited("schema", _limit_of(schema)):
+        with _limited("schema", CLOSED if wants_closing(schema) else CHECK):
             return _prove(schema, Space(n_locals=64), plan.digest, integers, key_order)
     except RecursionError:
         deepest = deepest_place(schema)
         raise GrammarRefused(f"the schema is nested too deeply (at #{deepest})", pointer=deepest) from None
     except GrammarRefused as refused:
         raise placed(refused) from None
-
-
-def _limit_of(schema: Any) -> Limit:
-    if wants_closing(schema):
-        return CLOSED
-    return LETTER if is_by_letter(schema) else CHECK
 
 
 def placed(refused: GrammarRefused) -> GrammarRefused:

@@ -18,7 +18,6 @@ from imp_server.grammar.languages.envelope import Alt, End, Free, Lit, Node, Par
 from imp_server.grammar.plan import nodes_of
 from imp_server.grammar.values.leaves import ANY_TYPE, ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.values.schema.closing import KEYWORD as CLOSING
-from imp_server.grammar.values.schema.closing import LETTER
 from imp_server.grammar.values.schema.document import DIALECTS
 
 MAX_TEXT = 64 << 10
@@ -306,7 +305,7 @@ class _Reading:
     def _check_root(self, schema: dict[str, Any]) -> None:
         draft = schema.get("$schema")
         is_known = draft is None or (isinstance(draft, str) and any(mark in draft for mark, _ in DIALECTS[1:]))
-        if not is_known or schema.get(CLOSING, "allow") not in ("allow", "closed", LETTER):
+        if not is_known or schema.get(CLOSING, "allow") not in ("allow", "closed"):
             raise NotPlain
 
     def _said(self, schema: dict[str, Any], said: set[str]) -> Plain:

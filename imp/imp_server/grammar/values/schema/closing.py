@@ -30,8 +30,6 @@ from imp_server.grammar.values.schema.in_place import (
 )
 
 KEYWORD = "x-imp-extra-properties"
-LETTER = "letter"
-"""Means what "allow" means, of a schema whose closed form was refused: its check has what that left of a second."""
 """At the root of a schema: closed | allow."""
 MAX_PLACES = 4_000
 MAX_DEPTH = 180
@@ -243,7 +241,7 @@ Holds = Callable[[ValuePlace, Any], bool]
 def wants_closing(schema: Any) -> bool:
     """Raises GrammarRefused for a word that the keyword doesn't know."""
     asked = schema.get(KEYWORD, "allow") if isinstance(schema, dict) else "allow"
-    if asked not in ("closed", "allow", LETTER):
+    if asked not in ("closed", "allow"):
         raise GrammarRefused(f'{KEYWORD} must be "closed" or "allow" (at #/{KEYWORD})', pointer=f"/{KEYWORD}")
     return bool(asked == "closed")
 
@@ -253,15 +251,6 @@ def with_closing(schema: Any, closed: bool) -> Any:
     if not isinstance(schema, dict) or KEYWORD in schema or not closed:
         return schema
     return {**schema, KEYWORD: "closed"}
-
-
-def by_letter(schema: Any) -> Any:
-    """The schema as it stands, behind its closed form."""
-    return {**schema, KEYWORD: LETTER} if isinstance(schema, dict) else schema
-
-
-def is_by_letter(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get(KEYWORD) == LETTER
 
 
 def closing(expander: Expander, leaves_values: Holds) -> Any:
