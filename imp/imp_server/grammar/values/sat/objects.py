@@ -532,7 +532,7 @@ def value_formula(algebra: Algebra, props: Iterable[Props], name: str) -> Formul
     known = algebra.property_values.get(key)
     if known is None:
         parts = []
-        charge(N_BYTES, 2 + len(key[0]) // 4)
+        charge(N_BYTES, 2 + len(key[0]) // 2)
         for leaf in key[0]:
             subs = [leaf.names[name]] if name in leaf.names else []
             subs += [s for p, s in leaf.patterns if _accepts(pattern_machine(p), name)]

@@ -95,6 +95,7 @@ def propagated(fs: Formulas, f: Formula, literals: Literals) -> Node:
     while True:
         truth: dict[Leaf, Formula] = {}
         rest: list[Formula] = []
+        spend(1 + len(f.args) // 8)
         for part in _flat(fs, f):
             inner = part.args[0] if part.op == NOT else part
             if inner.leaf is None:
