@@ -28,8 +28,8 @@ a delta whose content is null. A stream of Responses ends with timings. Anthropi
 their own; a chat without messages is taken by the former.
 
 * `-n` is the most that any request gets, also one that asks for more. `-c` is divided among `-np` rows, unless `-kvu`.
-* An assistant message at the end is gone on with (`--no-prefill-assistant`: it is a turn like others). Texts of one
-  message are joined with an empty line. `enable_thinking` counts beside tools, too.
+* An assistant message at the end is gone on with (`--no-prefill-assistant`: it is a turn like others). Its texts are
+  joined with an empty line, those of other messages with a line break. `enable_thinking` counts beside tools, too.
 * `--no-jinja` refuses requests with tools; templates are always rendered. `--chat-template` takes Jinja itself and the
   names of docs/models.md. `-v`, or `"verbose": true` in a request, adds `__verbose`: what the model was sent and wrote.
 * `-md` loads a draft model, `--spec-type draft-simple` uses it.

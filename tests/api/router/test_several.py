@@ -294,7 +294,9 @@ def test_probes_reach_their_model_and_load_none() -> None:
         assert http.get("/props").json()["role"] == "router"
         assert http.get("/props?model=b").json()["model_alias"] == "b"
         assert http.get("/slots?model=b").json() == []
-        assert error_of(http.get("/slots")) == (400, "missing_required_parameter")
+        assert http.get("/lora-adapters?model=b").json() == []
+        for path in ("/slots", "/lora-adapters"):
+            assert error_of(http.get(path)) == (400, "missing_required_parameter")
         assert http.get("/metrics?model=b").status_code == http.get("/metrics").status_code == 200
         assert http.post("/tokenize", json={"model": "a", "content": "hi"}).json() == {"tokens": [104, 105]}
         count = http.post("/v1/messages/count_tokens", json={**BODY, "model": "a"})
@@ -307,7 +309,7 @@ def test_probes_reach_their_model_and_load_none() -> None:
         assert 'vllm:num_requests_running{model_name="a"} 0' in lines, "of each model that is loaded"
         assert 'vllm:time_to_first_token_seconds_count{model_name="a"} 1' in lines
         assert not [line for line in lines if 'model_name="b"' in line]
-        for path in ("/props?model=o", "/slots?model=o", "/metrics?model=o"):
+        for path in ("/props?model=o", "/slots?model=o", "/metrics?model=o", "/lora-adapters?model=o"):
             assert error_of(http.get(path)) == (404, "model_not_found")
 
 
