@@ -16,7 +16,7 @@ from imp_server.backends.cuda.launching import Argument, KernelSource, Launcher
 
 SOURCE = KernelSource("functions.cu")
 TABLE = Path(__file__).resolve().parent / "results" / "device_table.npz"
-_AWKWARD: tuple[float, ...] = (
+AWKWARD: tuple[float, ...] = (
     0.0,
     -0.0,
     float("inf"),
@@ -30,7 +30,7 @@ _AWKWARD: tuple[float, ...] = (
     65504.0,
     65520.0,
 )
-_AWKWARD += (2.0**-6, 2.0**-9, 2.0**-10, 2.0**-14, 2.0**-24, 2.0**-25, 3.4e38, 2147483648.0, -3e9, 0.5, 1.5, 2.5)
+AWKWARD += (2.0**-6, 2.0**-9, 2.0**-10, 2.0**-14, 2.0**-24, 2.0**-25, 3.4e38, 2147483648.0, -3e9, 0.5, 1.5, 2.5)
 Tensor = torch.Tensor
 
 
@@ -60,7 +60,7 @@ def calls() -> list[Call]:
     def near(bound: float, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, float]:
         return torch.zeros(n, dtype=dtype), bound
 
-    mixed = torch.cat([torch.tensor(_AWKWARD), words(500).view(torch.float32), floats(300, 100)])
+    mixed = torch.cat([torch.tensor(AWKWARD), words(500).view(torch.float32), floats(300, 100)])
     usual, n = torch.cat([floats(500, 10), torch.tensor([0.5, 1.0, 2.0, 7.0])]), len(mixed)
     a, b, d = floats(256).bfloat16().view(16, 16), floats(128).bfloat16().view(16, 8), floats(128).view(16, 8)
     nan = float("nan")

@@ -32,7 +32,7 @@ def pooling_of(folder: HfFolder) -> str:
     modes = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
     if not modes:
         return ""
-    return _FLAGS.get(modes[0], "") if len(modes) == 1 and modes[0] in _FLAGS else f"{', '.join(modes)} in {_POOLING}"
+    return _FLAGS[modes[0]] if len(modes) == 1 and modes[0] in _FLAGS else f"{', '.join(modes)} in {_POOLING}"
 
 
 def _modules(folder: HfFolder) -> list[str]:
